@@ -35,6 +35,7 @@ from butlers.storage.queries import Queries
 
 TOGETHER = 500  # acknowledgements of one transaction
 SHARDS = 16  # rows of queue_counts
+PIECES, MOST_PIECES = 1_000, 100_000  # rows of queue_entered: so many are left, so many are added up at once
 
 QUEUE_CLAIMS = ClaimTable(
     name="queue",
@@ -143,6 +144,8 @@ class PostgresQueue:
         row = await self._database.fetchrow(self._queries.queue_statistics)
         found = dict(row or {})
         available = found.pop("available_at")
+        if found.pop("pieces") > PIECES:
+            await self._database.execute(self._queries.add_up_entered, MOST_PIECES, self._shard)
         return QueueStats(**found, next_available_at=None if available is None else max(available, now))
 
     async def close(self) -> None:

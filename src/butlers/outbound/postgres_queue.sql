@@ -2,13 +2,17 @@
 -- Put entries into the queue; a key that is queued or in flight stays as it is.
 -- The rows come in the order of their keys, so that two batches with the same keys do not wait for each other in a
 -- circle; `place` says where each stood in its batch.
-WITH batch AS MATERIALIZED (SELECT nextval('{schema}.queue_batches') AS first)
-INSERT INTO {schema}.queue (key, payload, priority, scheduled_at, attempts, seq)
-SELECT key, payload::json, priority, scheduled_at, attempts, batch.first + place
-FROM batch, unnest($1::text[], $2::text[], $3::smallint[], $4::timestamptz[], $5::integer[], $6::integer[])
-        AS each (key, payload, priority, scheduled_at, attempts, place)
-ON CONFLICT (key) DO NOTHING
-RETURNING key;
+WITH batch AS MATERIALIZED (SELECT nextval('{schema}.queue_batches') AS first), new AS (
+    INSERT INTO {schema}.queue (key, payload, priority, scheduled_at, attempts, seq)
+    SELECT key, payload::json, priority, scheduled_at, attempts, batch.first + place
+    FROM batch, unnest($1::text[], $2::text[], $3::smallint[], $4::timestamptz[], $5::integer[], $6::integer[])
+            AS each (key, payload, priority, scheduled_at, attempts, place)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING key
+), counted AS (
+    INSERT INTO {schema}.queue_entered (number) SELECT count(*) FROM new HAVING count(*) > 0
+)
+SELECT key FROM new;
 
 -- name: dequeue_entries
 -- Lease up to $5 entries that are due. What is available is claimable: `available_at` is the time of the schedule while
@@ -70,40 +74,59 @@ UPDATE {schema}.queue AS work SET scheduled_at = $2 FROM found WHERE work.key = 
 RETURNING work.key;
 
 -- name: remove_entries
--- Drop queued entries, in the order of their keys.
+-- Drop queued entries, in the order of their keys, and count them as not entered.
 WITH found AS (
     SELECT key FROM {schema}.queue WHERE key = ANY($1::text[]) AND state = 'queued' ORDER BY key FOR UPDATE
+), removed AS (
+    DELETE FROM {schema}.queue AS work USING found WHERE work.key = found.key RETURNING work.key
+), counted AS (
+    INSERT INTO {schema}.queue_entered (number) SELECT -count(*) FROM removed HAVING count(*) > 0
 )
-DELETE FROM {schema}.queue AS work USING found WHERE work.key = found.key
-RETURNING work.key;
+SELECT key FROM removed;
 
 -- name: peek_entries
--- What is queued, in the order of handing out, due or not.
+-- What is queued, in the order of handing out, due or not. Not `= 'queued'`: of that, a planner without statistics
+-- expects so few rows that it sorts them, and reads all.
 SELECT found.* FROM (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint)) AS level (priority)
 CROSS JOIN LATERAL (
     SELECT work.key, work.payload, work.priority, work.scheduled_at, work.attempts FROM {schema}.queue AS work
-    WHERE work.state = 'queued' AND work.priority = level.priority
+    WHERE work.state <> 'in_flight' AND work.priority = level.priority
     ORDER BY work.available_at, work.seq LIMIT $1
 ) AS found
 LIMIT $1;
 
--- name: queue_statistics
--- How much is queued, in flight and ended, the oldest schedule, and since when or from when on an entry is available.
-WITH level AS (SELECT * FROM (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint)) AS one (priority)),
-entries AS (
-    SELECT count(*) FILTER (WHERE state = 'queued') AS queued, count(*) FILTER (WHERE state = 'in_flight') AS in_flight
-    FROM {schema}.queue
-), ended AS (
-    SELECT sum(acknowledged)::bigint AS acknowledged, sum(dead_lettered)::bigint AS dead_lettered
-    FROM {schema}.queue_counts
+-- name: add_up_entered
+-- Add up to $1 rows of `queue_entered` to their sum, and drop them; those that another worker adds are left to it.
+WITH added AS (
+    DELETE FROM {schema}.queue_entered
+    WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.queue_entered LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING number
 )
-SELECT entries.*, ended.*,
+UPDATE {schema}.queue_counts AS counts SET entered = entered + (SELECT sum(number) FROM added)
+WHERE counts.shard = $2 AND EXISTS (SELECT FROM added);
+
+-- name: queue_statistics
+-- How much is queued, in flight and ended, the oldest schedule, since when or from when on an entry is available, and how
+-- many rows wait to be added up. Counts are written with what they count, and one statement sees all of them: they are
+-- exact.
+WITH level AS (SELECT * FROM (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint)) AS one (priority)),
+counts AS (
+    SELECT sum(entered) AS entered, sum(acknowledged) AS acknowledged, sum(dead_lettered) AS dead_lettered
+    FROM {schema}.queue_counts
+), recent AS (
+    SELECT count(*) AS pieces, coalesce(sum(number), 0) AS entered FROM {schema}.queue_entered
+), held AS (
+    SELECT count(*) AS in_flight FROM {schema}.queue WHERE state = 'in_flight'
+)
+SELECT (counts.entered + recent.entered - counts.acknowledged - counts.dead_lettered - held.in_flight)::bigint AS queued,
+    held.in_flight, counts.acknowledged::bigint AS acknowledged, counts.dead_lettered::bigint AS dead_lettered,
+    recent.pieces,
     (SELECT min(first.available_at) FROM level CROSS JOIN LATERAL (
         SELECT work.available_at FROM {schema}.queue AS work
-        WHERE work.priority = level.priority AND work.state = 'queued' ORDER BY work.available_at, work.seq LIMIT 1
+        WHERE work.priority = level.priority AND work.state <> 'in_flight' ORDER BY work.available_at, work.seq LIMIT 1
     ) AS first) AS oldest_scheduled_at,
     (SELECT min(first.available_at) FROM level CROSS JOIN LATERAL (
         SELECT work.available_at FROM {schema}.queue AS work
         WHERE work.priority = level.priority ORDER BY work.available_at, work.seq LIMIT 1
     ) AS first) AS available_at
-FROM entries, ended;
+FROM counts, recent, held;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.outbound import MIGRATIONS
-from butlers.outbound.postgres_queue import QUEUE_CLAIMS, PostgresQueue
+from butlers.outbound.postgres_queue import PIECES, QUEUE_CLAIMS, PostgresQueue
 from butlers.outbound.queue import QueueMessage
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
@@ -88,6 +89,7 @@ async def _fill(database: Database, count: int) -> None:
         count,
         timeout=120,
     )
+    await database.execute("INSERT INTO outbound.queue_entered VALUES ($1)", count)
 
 
 async def _pages_of_a_dequeue(database: Database, mode: str) -> int:
@@ -136,6 +138,45 @@ async def test_the_index_has_the_order_of_handing_out(database: Database):
     plan = "\n".join(row[0] for row in shown)
     assert "using queue_available" in plan
     assert "Sort" not in plan
+
+
+async def _pages_of_the_figures(database: Database) -> int:
+    sql = Queries.load("butlers.outbound.postgres_queue", schema="outbound").queue_statistics
+    shown = await database.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}")
+    plan: dict[str, Any] = shown[0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+async def test_the_figures_of_a_long_queue_are_exact_and_do_not_take_reading_it(database: Database):
+    await _fill(database, SOME)
+    for prepare in ("SELECT 1", "VACUUM ANALYZE outbound.queue"):
+        await database.execute(prepare, timeout=120)
+        assert await _pages_of_the_figures(database) < MOST_PAGES
+    stats = await opened(database).stats(now=NOW)
+    assert (stats.queued, stats.in_flight) == (SOME - SOME // 1000, SOME // 1000)
+
+
+async def test_what_came_in_is_added_up_and_the_figures_stay(database: Database):
+    queue = opened(database)
+    for number in range(PIECES + 10):
+        await queue.enqueue([message(f"k{number}")])
+    await queue.remove(["k0", "k1"])
+    await queue.dequeue(now=NOW, limit=5, worker="one")
+    before = await queue.stats(now=NOW)
+    assert (before.queued, before.in_flight) == (PIECES + 10 - 2 - 5, 5)
+    assert await database.fetchval("SELECT count(*) FROM outbound.queue_entered") == 0
+    assert await queue.stats(now=NOW) == before
+
+
+async def test_a_transaction_that_lasts_holds_up_nobody_over_the_count(database: Database):
+    queue = opened(database)
+    async with database.transaction() as connection:
+        await queue.enqueue([message("a")], connection=connection)
+        await asyncio.wait_for(queue.enqueue([message("b")]), 5)
+        (leased,) = await queue.dequeue(now=NOW, limit=5, worker="one")
+        await asyncio.wait_for(queue.ack(leased), 5)
+        assert (await queue.stats(now=NOW)).queued == 0
+    assert (await queue.stats(now=NOW)).queued == 1
 
 
 @pytest.mark.heavy

@@ -26,12 +26,14 @@ CREATE TABLE {schema}.queue (
 );
 
 CREATE INDEX queue_available ON {schema}.queue (priority, available_at, seq) INCLUDE (state);
+-- What workers hold is little, and counted here; what is queued may be much, and is counted by `queue_counts`.
+CREATE INDEX queue_in_flight ON {schema}.queue (state) WHERE state = 'in_flight';
 
 -- Locks the next entries for a worker, level by level, and stops at the limit: no entry is read that is not taken. A
 -- function, because it has settings of its own: a queue that was just filled has no statistics yet, and the planner would
--- read and sort all of it.
+-- read and sort all of it. It says that it gives few rows, so that the planner finds each by its key.
 CREATE FUNCTION {schema}.lock_due_entries(moment timestamptz, most bigint)
-RETURNS TABLE (key text, available_at timestamptz) LANGUAGE plpgsql
+RETURNS TABLE (key text, available_at timestamptz) LANGUAGE plpgsql ROWS 10
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     found_before bigint := 0;
@@ -62,11 +64,17 @@ CREATE TABLE {schema}.queue_dead_letters (
     ended_at     timestamptz NOT NULL
 );
 
--- How many entries have ended. Several rows, so that workers that end entries at once do not wait for each other.
+-- How many entries came in and how many have ended; those between are in the queue. Several rows, so that workers that
+-- end entries at once do not wait for each other.
 CREATE TABLE {schema}.queue_counts (
     shard         smallint PRIMARY KEY,
+    entered       bigint NOT NULL DEFAULT 0,   -- less those that were removed
     acknowledged  bigint NOT NULL DEFAULT 0,
     dead_lettered bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 INSERT INTO {schema}.queue_counts (shard) SELECT generate_series(0, 15);
+
+-- What is not yet added to `entered`. Rows of their own, because entries come in with the transactions of callers: a
+-- transaction that lasts must not hold up others over a count.
+CREATE TABLE {schema}.queue_entered (number integer NOT NULL);
