@@ -55,6 +55,8 @@ async def running(system: RunningSystem) -> RunningSystem:
     await system.control("DELETE", "/faults")
     for table in ("scheduled_messages", "messages", "blocked_recipients", "queue", "preferences", "memberships"):
         await system.database.execute(f"DELETE FROM outbound.{table}")
+    await system.database.execute("DELETE FROM outbound.queue_entered")
+    await system.database.execute("UPDATE outbound.queue_counts SET entered = acknowledged + dead_lettered")
     await system.database.execute("DELETE FROM outbound.defaults")
     await system.database.execute("DELETE FROM outbound.entitlements WHERE subject_id <> 'role:everyone'")
     for permission in ("messages:send:*", "messages:receive:*"):

@@ -42,7 +42,10 @@ DEEPEST_PAYLOAD = 64  # objects and lists inside each other
 LATEST = datetime(2255, 1, 1, tzinfo=UTC)  # microseconds after it do not fit into the numbers of Redis
 LEVELS: Mapping[Priority, int] = {priority: level for level, priority in enumerate(Priority)}  # 0: handed out first
 PRIORITIES = tuple(Priority)  # by level
-_NAME, _DATABASE, _SECONDS = r"[A-Za-z0-9_.\-]{1,64}", r"\d{1,5}", r"0*[1-9]\d{0,3}(\.\d{1,6})?|0*\.0*[1-9]\d{0,5}"
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_DATABASE = re.compile(r"\d{1,5}")
+_SECONDS = re.compile(r"0{0,4}[1-9]\d{0,3}(?:\.\d{1,6})?|0{0,4}\.0{0,6}[1-9]\d{0,5}")
+_PATH = re.compile(r"[^\x00]{1,4096}")
 # What an address of Redis may say after the question mark, and with which values.
 _OPTIONS = {
     "prefix": _NAME,
@@ -52,11 +55,11 @@ _OPTIONS = {
     "socket_connect_timeout": _SECONDS,
 }
 _ENCRYPTION_OPTIONS = {
-    "ssl_ca_certs": r".+",
-    "ssl_certfile": r".+",
-    "ssl_keyfile": r".+",
-    "ssl_cert_reqs": r"none|optional|required",
-    "ssl_check_hostname": r"(?i:true|false)",
+    "ssl_ca_certs": _PATH,
+    "ssl_certfile": _PATH,
+    "ssl_keyfile": _PATH,
+    "ssl_cert_reqs": re.compile(r"none|optional|required"),
+    "ssl_check_hostname": re.compile(r"(?i:true|false)"),
 }
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
@@ -169,9 +172,9 @@ def _is_redis(address: str) -> bool:
         has_place = bool(parts.path if is_socket else parts.hostname and parts.port != 0)
     except ValueError:  # brackets or a port that are none
         return False
-    has_database = is_socket or re.fullmatch(rf"/?|/{_DATABASE}", parts.path)
+    has_database = is_socket or parts.path in ("", "/") or _DATABASE.fullmatch(parts.path[1:])
     known = _OPTIONS | _ENCRYPTION_OPTIONS if parts.scheme == "rediss" else _OPTIONS
-    has_options = all(name in known and re.fullmatch(known[name], value) for name, value in options)
+    has_options = all(name in known and known[name].fullmatch(value) for name, value in options)
     return parts.scheme in ("redis", "rediss", "unix") and has_place and bool(has_database) and has_options
 
 
