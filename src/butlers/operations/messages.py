@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from butlers.contracts.envelope import Identity, Text, Timestamp, Value, invalid
 from butlers.contracts.message_state import MessageState
 from butlers.contracts.notify import Priority
 from butlers.operations import operation as op
+from butlers.operations.templates import read_values
 
 _MOST_NAMED = 10_000  # of one call; the service takes fewer and says what to do with more
 
@@ -120,22 +121,9 @@ def _request(given: op.Document) -> dict[str, Any]:
     fields = {name: getattr(value, "value", value) for name, value in fields.items() if value not in (None, [], ())}
     return fields | {
         **({"message": text} if text else {}),
-        "variables": _variables(given["variables"] or ()),
+        "variables": read_values(given["variables"] or ()),
         "policy": _json_object("policy", given["policy"]) if given["policy"] else {},
     }
-
-
-def _variables(texts: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise invalid("set", "must be NAME=VALUE; a value may be JSON")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def _json_object(name: str, text: str) -> dict[str, Any]:
@@ -187,7 +175,8 @@ def _explained_recipient(row: op.Document) -> Iterator[str]:
     if row["muted_until"]:
         yield f"  muted until {op.when(row['muted_until'])}"
     if row["outcome"] == "queued":
-        room = ", ".join(f"{number} a {name}" for name, number in row["throttle_headroom"].items())
+        rooms = (f"{number} within {_WITHIN[name]}" for name, number in row["throttle_headroom"].items())
+        room = ", ".join(rooms)
         leaves = op.when(row["leaves_at"]) if row["leaves_at"] else "never, the throttle leaves no time"
         yield f"  throttle leaves room for {room or 'any number'}; leaves at {leaves}"
         if row["digest_seconds"]:
@@ -196,9 +185,10 @@ def _explained_recipient(row: op.Document) -> Iterator[str]:
 
 def _listed(document: op.Document) -> Iterator[str]:
     for row in document["messages"]:
-        states = ", ".join(f"{number} {state}" for state, number in sorted(row["states"].items()))
-        blocked = f", {row['blocked']} blocked at once" if row["blocked"] else ""
-        yield f"{row['id']}  {op.when(row['created_at'])}  {row['sender_id']}  {row['event_type']}  {states}{blocked}"
+        states = [f"{number} {state}" for state, number in sorted(row["states"].items())]
+        states += [f"{row['blocked']} blocked at once"] if row["blocked"] else []
+        where = f"{row['id']}  {op.when(row['created_at'])}  {row['sender_id']}  {row['event_type']}"
+        yield f"{where}  {', '.join(states)}"
 
 
 def print_message(document: op.Document) -> Iterator[str]:
@@ -207,16 +197,29 @@ def print_message(document: op.Document) -> Iterator[str]:
     for row in document["recipients"]:
         reason = f"  {row['reason']}" if row["reason"] else ""
         yield f"{row['recipient_id']}: {row['state']}{reason}  {row['detail']}"
+        if row["state"] in ("planned", "queued"):
+            yield f"  waits until {op.when(row['scheduled_at'])} for {_WAITS[row['waits_for']]}"
         for each in row["history"]:
             yield f"  {op.when(each['at'])}  {each['state']:<13}  {each['channel']}  {each['detail']}"
         for each in row["attempts"]:
             ended = f"{each['outcome']} {each['error'] or ''}".strip() if each["outcome"] else "under way"
             delivery = f"  delivery {each['delivery_id']}" if each["delivery_id"] else ""
             yield f"  attempt {each['number']} by {each['channel']}: {ended}{delivery}"
+            if each["outcome"] == "failed" and each["delivery_id"]:
+                yield op.Hint(f"    what can be done: butlers why {each['delivery_id']}")
+
+
+_WITHIN = {"minute": "a minute", "hour": "an hour", "day": "a day"}
+_WAITS = {"": "its schedule", "quiet": "the end of quiet hours or of a mute", "throttle": "room under the throttle"}
+
+
+def _has_changed_nothing(document: op.Document) -> bool:
+    return not document["changed"]
 
 
 def _changed(document: op.Document) -> Iterator[str]:
-    yield f"message {document['message_id']}: changed for {document['changed']} recipients"
+    number = document["changed"]
+    yield f"message {document['message_id']}: changed for {number} recipient{'' if number == 1 else 's'}"
 
 
 def _levels(document: op.Document) -> Iterator[str]:
@@ -244,13 +247,18 @@ SEND: Final = op.Operation(
             _sent,
             (
                 op.Option("message", "The text; instead of --template.", positional=True, default=None),
-                op.Option("recipient_ids", "A person: id, owner, channel:address or name. May be given again.", "--to"),
+                op.Option(
+                    "recipient_ids",
+                    "A person: id, owner, channel:address or name. May be given again.",
+                    "--to",
+                    default=None,
+                ),
                 op.Option("template_id", "A stored template.", "--template"),
                 op.Option(
                     "variables",
-                    "NAME=VALUE for the template. May be given again.",
+                    "A value: NAME=TEXT, or NAME:=JSON for numbers, true, lists.",
                     "--set",
-                    parse=_variables,
+                    parse=read_values,
                     default=None,
                 ),
                 op.Option("locale", "BCP 47 tag, like de-CH."),
@@ -265,6 +273,7 @@ SEND: Final = op.Operation(
                 _EXPLAIN_FIRST,
             ),
             asks=_ask,
+            failed=lambda answer: "queued" in answer and not answer["queued"],
         ),
     ),
 )
@@ -329,7 +338,15 @@ CANCEL: Final = op.Operation(
     returns=Changed,
     hints=op.CHANGES,
     routes=(op.post("/messages/{message_id}/cancel", "Withdraw a message that has not left"),),
-    commands=(op.Command("messages cancel", "Withdraw a message that has not left yet.", _changed, (_MESSAGE, _ONE)),),
+    commands=(
+        op.Command(
+            "messages cancel",
+            "Withdraw a message that has not left yet.",
+            _changed,
+            (_MESSAGE, _ONE),
+            failed=_has_changed_nothing,
+        ),
+    ),
 )
 ACKNOWLEDGE: Final = op.Operation(
     name="messages.acknowledge",
@@ -339,7 +356,13 @@ ACKNOWLEDGE: Final = op.Operation(
     hints=op.CHANGES,
     routes=(op.post("/messages/{message_id}/acknowledge", "A recipient has seen a message"),),
     commands=(
-        op.Command("messages acknowledge", "A recipient has seen it: repeat it no more.", _changed, (_MESSAGE, _ONE)),
+        op.Command(
+            "messages acknowledge",
+            "A recipient has seen it: repeat it no more.",
+            _changed,
+            (_MESSAGE, op.Option("recipient", "The person who has seen it.", "--to")),
+            failed=_has_changed_nothing,
+        ),
     ),
 )
 REPLAY: Final = op.Operation(

@@ -6,11 +6,11 @@ SELECT id, sender_id, document, created_at, conversation_id, event_type FROM {sc
 -- What became of a message, recipient by recipient; who was blocked when it was accepted has no key.
 SELECT * FROM (
     SELECT dedupe_key, recipient_id, channel, state, reason, detail, scheduled_at, attempts, sends, failed_channels,
-           delivery_id, digest_id, repeats, acknowledged_at, created_at, queued_at, ended_at
+           delivery_id, digest_id, repeats, acknowledged_at, created_at, queued_at, ended_at, waits_for
     FROM {schema}.scheduled_messages WHERE message_id = $1 AND recipient_id > $2
     UNION ALL
     SELECT NULL, recipient_id, NULL, 'blocked', reason, detail, NULL, 0, 0, '{}',
-           NULL, NULL, 0, NULL, created_at, NULL, created_at
+           NULL, NULL, 0, NULL, created_at, NULL, created_at, ''
     FROM {schema}.blocked_recipients WHERE message_id = $1 AND recipient_id > $2
 ) AS everybody
 ORDER BY recipient_id LIMIT $3;
@@ -38,10 +38,14 @@ WHERE ($1::timestamptz IS NULL OR (message.created_at, message.id) < ($1, $2::uu
   AND ($3::text IS NULL OR message.conversation_id = $3)
   AND ($4::text IS NULL OR message.sender_id = $4)
   AND ($5::text IS NULL OR message.id = ANY(ARRAY(
-        SELECT message_id FROM {schema}.scheduled_messages WHERE recipient_id = $5
-        ORDER BY scheduled_at DESC LIMIT 10000)))
+        (SELECT message_id FROM {schema}.scheduled_messages WHERE recipient_id = $5
+         ORDER BY scheduled_at DESC LIMIT 10000)
+        UNION ALL
+        (SELECT message_id FROM {schema}.blocked_recipients WHERE recipient_id = $5
+         ORDER BY created_at DESC LIMIT 10000))))
   AND ($6::text IS NULL OR EXISTS (
-        SELECT FROM {schema}.scheduled_messages WHERE message_id = message.id AND state = $6))
+        SELECT FROM {schema}.scheduled_messages WHERE message_id = message.id AND state = $6)
+       OR $6 = 'blocked' AND EXISTS (SELECT FROM {schema}.blocked_recipients WHERE message_id = message.id))
 ORDER BY message.created_at DESC, message.id DESC
 LIMIT $7;
 
@@ -57,6 +61,7 @@ SELECT count(*) FILTER (WHERE state = 'delivered') AS delivered,
        count(*) FILTER (WHERE state = 'dead_lettered') AS dead_lettered,
        count(*) FILTER (WHERE state = 'expired') AS expired,
        count(*) FILTER (WHERE state = 'blocked') AS blocked,
+       (SELECT count(*) FROM {schema}.blocked_recipients WHERE created_at >= $1 AND created_at < $2) AS blocked_at_once,
        count(*) FILTER (WHERE state = 'digested') AS digested,
        count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
        count(*) FILTER (WHERE state IN ('planned', 'queued', 'sending')) AS open,

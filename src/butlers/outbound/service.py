@@ -57,8 +57,11 @@ class People(Protocol):
 
 
 class TemplateCheck(Protocol):
-    async def check(self, id: str, variables: Mapping[str, Any], *, version: int | None = None) -> int:
+    async def check(self, template_id: str, variables: Mapping[str, Any], *, version: int | None = None) -> int:
         """The version to render; raises for a template that is not there and for wrong variables."""
+
+    async def render_text(self, body: str, variables: Mapping[str, Any]) -> str:
+        """The text; raises where the variables do not fit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +216,14 @@ class MessageDeliveryService:
         return document.model_copy(update={"recipient_ids": ids}), recipients, given
 
     async def _pin_template(self, document: MessageDocument) -> MessageDocument:
-        if document.template_id is None:
+        """With the version of its template; raises where its variables do not fit."""
+        if document.template_id is None and not document.variables:
             return document
         if self._templates is None:
             raise invalid("template_id", "there are no templates here")
+        if document.template_id is None:
+            await self._templates.render_text(document.body or "", document.variables)
+            return document
         version = await self._templates.check(
             document.template_id, document.variables, version=document.template_version
         )

@@ -27,6 +27,7 @@ from butlers.outbound.postgres_records import PostgresRecords
 from butlers.outbound.queue import QueueAdapter
 from butlers.outbound.records import Work
 from butlers.outbound.service import MessageDeliveryService, queue_message
+from butlers.outbound.templates.locales import canonical_tag
 
 ON_TIME_GOAL, SUCCESS_GOAL = 0.99, 0.995
 _TOGETHER = 1_000  # recipients of one statement
@@ -58,7 +59,12 @@ class MessageTools:
 
     async def _send(self, caller: Caller, arguments: SendArguments) -> dict[str, Any]:
         document = self._document(caller, arguments)
-        sent = await self.service.send_message(document, may_be_known=arguments.idempotency_key is not None)
+        try:
+            sent = await self.service.send_message(document, may_be_known=arguments.idempotency_key is not None)
+        except ValidationError as error:
+            if [each.field for each in error.fields] == ["id"]:  # it follows from the key
+                raise Conflict.of("idempotency_key", "was used for another message") from None
+            raise
         return sent.to_wire()
 
     async def _explain(self, caller: Caller, arguments: SendArguments) -> dict[str, Any]:
@@ -66,6 +72,8 @@ class MessageTools:
 
     def _document(self, caller: Caller, arguments: SendArguments) -> MessageDocument:
         """The message that the arguments describe, in the caller's name. A key always names the same message."""
+        if arguments.locale is not None:
+            canonical_tag(arguments.locale)
         given = arguments.model_dump(mode="json", exclude={"message", "policy", "idempotency_key"}, exclude_none=True)
         key = arguments.idempotency_key
         fields = given | {
@@ -165,6 +173,7 @@ class MessageTools:
         on_time = row.pop("on_time") / delivered if delivered else None
         success = delivered / (delivered + dead) if delivered + dead else None
         goals = {"on_time_ratio": _goal(on_time, ON_TIME_GOAL), "success_ratio": _goal(success, SUCCESS_GOAL)}
+        row["blocked"] += row.pop("blocked_at_once")
         ratios = {"on_time_ratio": on_time, "success_ratio": success, "goals": goals}
         return wire({"since": since, "until": until, **row, **ratios})
 
@@ -193,6 +202,10 @@ def _in_arguments(error: ValidationError) -> ValidationError:
     for inner, outer in names:
         message = message.replace(inner, outer)
     fields = tuple(
-        type(each)(field=each.field.replace("delivery_policy", "policy"), error=each.error) for each in error.fields
+        type(each)(
+            field=each.field.replace("delivery_policy", "policy"),
+            error=each.error.replace("template_id or body", "template_id or message, and not both"),
+        )
+        for each in error.fields
     )
     return ValidationError(message, fields=fields)

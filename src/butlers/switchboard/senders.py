@@ -20,7 +20,7 @@ from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contacts.people import People
 from butlers.contracts.envelope import invalid
-from butlers.errors import NotFound
+from butlers.errors import Conflict, NotFound
 from butlers.operations import people as operations
 from butlers.operations.people import (
     AllowArguments,
@@ -210,6 +210,11 @@ class SenderRecords:
             known = (await self.people.resolve_people([given.person]))[given.person]
             name, add = known.name, partial(self.contacts.add_to, known.id)
         async with self.database.transaction() as connection:
+            if given.person is not None and await self.contacts.find(connection, channel, identity) not in (
+                None,
+                known.id,
+            ):
+                raise Conflict.of("identity", "is another contact's; remove it there first: butlers senders remove")
             contact = await add(connection, channel, identity, name)
             await connection.execute(self.queries.forget_refusal, channel, identity)
         return self._done(caller, "senders.allow", _let_in(channel, identity, name, contact))

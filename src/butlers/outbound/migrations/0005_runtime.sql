@@ -44,6 +44,9 @@ ALTER TABLE {schema}.blocked_recipients DROP CONSTRAINT blocked_recipients_reaso
 ALTER TABLE {schema}.blocked_recipients ADD CONSTRAINT blocked_recipients_reason_check CHECK (reason IN (
     'no-channel', 'sender-permission', 'recipient-permission', 'queue-error', 'throttled'));
 
+CREATE INDEX blocked_recipients_of_person ON {schema}.blocked_recipients (recipient_id, created_at DESC);
+CREATE INDEX blocked_recipients_created ON {schema}.blocked_recipients (created_at);
+
 -- One hand-over to Switchboard. What has started counts against the throttle of its recipient and channel.
 CREATE TABLE {schema}.attempts (
     dedupe_key   text        NOT NULL REFERENCES {schema}.scheduled_messages (dedupe_key) ON DELETE CASCADE,
