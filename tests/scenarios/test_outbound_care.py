@@ -268,3 +268,30 @@ async def _send_while_the_queue_is_away(running: RunningSystem, redis: RedisServ
     again = await send(running, ann, message="again")
     assert [row["recipient_id"] for row in again["queued"]] == [ann]
     await until_state(running, again, ann, "delivered")
+
+
+async def test_the_command_line_refuses_and_tells_as_the_doors_do(running: RunningSystem) -> None:
+    before = len(await running.answers())
+    sent = await cli_json(running, "send", "To the owner")  # names nobody
+    await until_state(running, sent, sent["queued"][0]["recipient_id"], "delivered")
+    assert (await running.answers())[before:] == ["[switchboard] To the owner"]
+
+    refused = await cli(running, "send", "x {{ b }}", "--to", "owner", "--set", "a=1", code=2)
+    assert "b" in refused.stderr
+    assert await running.database.fetchval("SELECT count(*) FROM outbound.messages") == 1
+
+    chat, address = _chat(), _address()
+    ann = await person(running, f"Ann {chat}", telegram=chat)
+    await person(running, "Bo", email=address)
+    taken = await cli(running, "senders", "allow", "email", address, "--of", ann, code=2)
+    assert "is another contact's" in taken.stderr
+
+    await prefer(running, ann, {"mutes": [{"until": (running.clock.now() + timedelta(hours=1)).isoformat()}]})
+    held = await send(running, ann)
+    printed = (await cli(running, "messages", "show", held["message_id"])).stdout
+    assert "for the end of quiet hours or of a mute" in printed
+    await prefer(running, ann, {"notifications": {"matrix": {"message": {"telegram": False}}}})
+    blocked = await cli(running, "send", "x", "--to", ann, code=1)
+    assert "blocked: no-channel" in blocked.stdout
+    listed = await cli_json(running, "messages", "list", "--state", "blocked", "--to", ann)
+    assert [row["blocked"] for row in listed["messages"]] == [1]
