@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from butlers.ids import Uuid7Factory
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.memory_queue import MemoryQueue
 from butlers.outbound.postgres_queue import PostgresQueue
-from butlers.outbound.queue import QueueAdapter, QueueMessage
+from butlers.outbound.queue import LeasedMessage, QueueAdapter, QueueMessage, QueueStats
 from butlers.outbound.redis_queue import RedisQueue
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
@@ -22,6 +22,10 @@ from tests.redis_server import RedisServer
 ADAPTERS = ("memory", "postgres", "redis")
 LEASE_S = 10.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+EMPTY = QueueStats(
+    queued=0, in_flight=0, acknowledged=0, dead_lettered=0, oldest_scheduled_at=None, next_available_at=None
+)
 
 
 def at(seconds: float) -> datetime:
@@ -49,3 +53,16 @@ async def opened(name: str, postgres: EmbeddedPostgres, redis: RedisServer) -> A
         other = RedisQueue(redis.url, new_id=new_id, prefix=f"test-{uuid4().hex}", lease_s=LEASE_S)
         yield other
         await other.close()
+
+
+async def take(queue: QueueAdapter, now: float = 0, limit: int = 100, worker: str = "one") -> list[LeasedMessage]:
+    return await queue.dequeue(now=at(now), limit=limit, worker=worker)
+
+
+async def take_one(queue: QueueAdapter, now: float = 0) -> LeasedMessage:
+    (leased,) = await take(queue, now, limit=1)
+    return leased
+
+
+def keys(leased: Sequence[LeasedMessage]) -> list[str]:
+    return [one.message.key for one in leased]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -15,11 +14,11 @@ import pytest_asyncio
 
 from butlers.clock import SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.integration.processes.command import Completed, butlers_here, pretend_running
 from tests.scenarios.messenger_door import changed_roster
+from tests.scenarios.test_messenger_cli import cli
 from tests.system import RunningSystem, running_system
 
-__all__ = ["running", "system"]
+__all__ = ["cli", "running", "system"]
 
 
 @dataclass(slots=True)
@@ -141,14 +140,6 @@ async def attempts(running: RunningSystem, answer: dict[str, Any]) -> list[dict[
         answer["message_id"],
     )
     return [dict(row) for row in rows]
-
-
-async def cli(running: RunningSystem, *arguments: str, code: int = 0) -> Completed:
-    pretend_running(running.settings.data_dir, running.urls)
-    where = {"BUTLERS_DATA_DIR": str(running.settings.data_dir)}
-    completed = await asyncio.to_thread(butlers_here, *arguments, environment=where)
-    assert completed.returncode == code, completed
-    return completed
 
 
 async def cli_json(running: RunningSystem, *arguments: str) -> dict[str, Any]:

@@ -295,3 +295,60 @@ async def test_the_command_line_refuses_and_tells_as_the_doors_do(running: Runni
     assert "blocked: no-channel" in blocked.stdout
     listed = await cli_json(running, "messages", "list", "--state", "blocked", "--to", ann)
     assert [row["blocked"] for row in listed["messages"]] == [1]
+
+
+async def test_a_queue_in_memory_is_filled_again_at_a_start(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    options: dict[str, Any] = {"clock": AheadClock(), "outbound_queue": "memory"}
+    async with running_system(tmp_path, postgres_server, **options) as running:
+        chat = _chat()
+        ann = await person(running, "Ann", telegram=chat)
+        await prefer(running, ann, {"mutes": [{"until": (running.clock.now() + timedelta(hours=1)).isoformat()}]})
+        answer = await send(running, ann)
+        assert (await work(running, answer, ann))["state"] == "queued"
+
+        await running.restart()
+        put_forward(running, hours=1)
+        await until_state(running, answer, ann, "delivered")
+
+        assert await running.answers(int(chat)) == ["[switchboard] Hello"]
+
+
+async def test_the_rows_of_an_audience_plan_are_sent_by_the_same_worker(running: RunningSystem) -> None:
+    """As `audience-plan` with load=yes writes them: its columns, and no other."""
+    chat, message_id, now = _chat(), uuid4(), running.clock.now()
+    ann = await person(running, "Ann", telegram=chat)
+    document = {"id": str(message_id), "sender_id": "campaigns", "body": "To everybody"}
+    await running.database.execute(
+        "INSERT INTO outbound.messages (id, sender_id, document, created_at) VALUES ($1, 'campaigns', $2, $3)",
+        message_id,
+        document,
+        now,
+    )
+    await running.database.execute(
+        "INSERT INTO outbound.scheduled_messages (dedupe_key, message_id, recipient_id, sender_id, channel,"
+        " scheduled_at, priority, created_at) VALUES ($1, $2, $3, 'campaigns', 'telegram', $4, 'normal', $4)",
+        f"{message_id}:{ann}",
+        message_id,
+        ann,
+        now,
+    )
+
+    await running.run_service("switchboard", "outbound feeder")
+    await until_state(running, {"message_id": str(message_id)}, ann, "delivered")
+
+    assert await running.answers(int(chat)) == ["[switchboard] To everybody"]
+
+
+async def test_an_operator_acknowledges_for_a_person(running: RunningSystem) -> None:
+    ann = await person(running, "Ann", telegram=_chat())
+    answer = await send(running, ann, policy={"repeat": {"every_seconds": 600, "max_times": 5}})
+
+    async def repeats() -> bool:
+        row = await work(running, answer, ann)
+        return bool(row["state"] == "queued" and row["repeats"] == 1)
+
+    await running.until(repeats)
+    done = await cli_json(running, "messages", "acknowledge", answer["message_id"], "--to", ann)
+
+    assert done["changed"] == 1
+    assert (await until_state(running, answer, ann, "delivered"))["acknowledged_at"] is not None

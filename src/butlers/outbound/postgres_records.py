@@ -145,6 +145,10 @@ class PostgresRecords:
     async def overdue(self, *, untouched_since: datetime, limit: int) -> list[Work]:
         return [_work(row) for row in await self._database.fetch(self._queries.overdue, untouched_since, limit)]
 
+    async def in_queue(self, *, after: str, limit: int) -> list[Work]:
+        """What has an entry in the queue, in the order of the keys."""
+        return [_work(row) for row in await self._database.fetch(self._queries.in_queue, after, limit)]
+
     async def mark_queued(self, keys: Sequence[str], *, now: datetime) -> None:
         await self._database.execute(self._queries.mark_queued, keys, now)
 

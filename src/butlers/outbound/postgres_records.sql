@@ -64,6 +64,13 @@ JOIN {schema}.messages AS message ON message.id = work.message_id
 WHERE work.state IN ('queued', 'sending') AND work.updated_at < $1 AND work.scheduled_at < $1
 ORDER BY work.updated_at LIMIT $2;
 
+-- name: in_queue
+-- What has an entry in the queue, in the order of the keys, behind one of them.
+SELECT work.*, message.document FROM {schema}.scheduled_messages AS work
+JOIN {schema}.messages AS message ON message.id = work.message_id
+WHERE work.state IN ('queued', 'sending') AND work.dedupe_key > $1
+ORDER BY work.dedupe_key LIMIT $2;
+
 -- name: work_of
 -- Some messages to people, each with its message.
 SELECT work.*, message.document FROM {schema}.scheduled_messages AS work

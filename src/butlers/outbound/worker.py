@@ -16,6 +16,7 @@ from butlers.clock import Clock
 from butlers.contracts.message_state import MessageState
 from butlers.errors import LeaseLost, ValidationError
 from butlers.outbound.delivery import Dead, Done, Later, MessageDelivery, Ports, Step, dead_letter
+from butlers.outbound.postgres_records import PostgresRecords
 from butlers.outbound.queue import LeasedMessage, QueueAdapter
 from butlers.outbound.records import Records, Work
 from butlers.outbound.service import queue_message
@@ -45,6 +46,13 @@ class Feeder:
         while planned := await self.records.planned(before=now + AHEAD, limit=_BATCH):
             added += await self._enqueue(planned)
         return added + await self._enqueue(await self.records.overdue(untouched_since=now - LOST_AFTER, limit=_BATCH))
+
+    async def refill(self, records: PostgresRecords) -> None:
+        """Put everything that is open into a queue that forgot it when its process ended."""
+        last = ""
+        while found := await records.in_queue(after=last, limit=_BATCH):
+            await self._enqueue(found)
+            last = found[-1].key
 
     async def feed(self, keys: Sequence[str]) -> None:
         """Put these into the queue, if they are planned."""

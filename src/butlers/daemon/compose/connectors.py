@@ -104,6 +104,7 @@ def add_connectors(butler: Butler) -> ConnectorParts:
     statistics = ConnectorStatistics(
         database=process.database,
         queries=Queries.load("butlers.switchboard.connectors.statistics", schema=schema),
+        rollups=queries,
         clock=process.clock,
     )
     butler.add(Service(name="connectors", drain=heartbeats.close, health=connectors.findings))

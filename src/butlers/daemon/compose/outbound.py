@@ -77,7 +77,12 @@ def add_outbound(butler: Butler, notify: NotifyDispatcher, preferences: Preferen
     preferences.add_acknowledge(partial(_acknowledge, tools))
     butler.add(
         Service(name="outbound queue", stop=queue.close),
-        Service(name="outbound feeder", run=feeder.run_once, every_s=FEED_EVERY_S),
+        Service(
+            name="outbound feeder",
+            start=partial(feeder.refill, records) if process.settings.outbound_queue == "memory" else None,
+            run=feeder.run_once,
+            every_s=FEED_EVERY_S,
+        ),
         Service(name="outbound worker", run=worker.run, drain=partial(worker.close, DRAIN_S)),
         Service(
             name="outbound monitor", run=QueueMonitor(queue, butler.telemetry, clock).run_once, every_s=MONITOR_EVERY_S

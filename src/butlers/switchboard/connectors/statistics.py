@@ -52,6 +52,7 @@ class Period:
 class ConnectorStatistics:
     database: Database
     queries: Queries  # of butlers.switchboard.connectors.statistics
+    rollups: Queries  # of the registry, which adds hours up, too
     clock: Clock
 
     def tools(self) -> list[AnyTool]:
@@ -94,7 +95,7 @@ class ConnectorStatistics:
     async def _summary(self, _caller: Caller, given: operations.SummaryArguments) -> dict[str, Any]:
         now = self.clock.now()
         period = Period.ending(now, given.period)
-        query = self.queries.hours_by_connector if period.bucket == "hour" else self.queries.days_by_connector
+        query = self.rollups.rolled_up_since if period.bucket == "hour" else self.queries.days_by_connector
         figures = await self._by_connector(query, period.start)
         seen = await self._by_connector(self.queries.connectors_seen)
         there = {name: liveness(row["last_heartbeat_at"], now) for name, row in seen.items()}

@@ -29,21 +29,8 @@ FROM {schema}.connector_stats_daily
 WHERE connector_type = $1 AND endpoint_identity = $2 AND day >= ($3::timestamptz AT TIME ZONE 'UTC')::date
 ORDER BY day;
 
--- name: hours_by_connector
--- What each connector did in the hours since a moment, added up; a sum that is too large is shown as the largest.
-SELECT connector_type, endpoint_identity,
-       least(sum(messages_ingested), 9223372036854775807)::bigint AS messages_ingested,
-       least(sum(messages_failed), 9223372036854775807)::bigint AS messages_failed,
-       least(sum(source_api_calls), 9223372036854775807)::bigint AS source_api_calls,
-       least(sum(dedupe_accepted), 9223372036854775807)::bigint AS dedupe_accepted,
-       sum(heartbeat_count)::bigint AS heartbeat_count, sum(healthy_count)::bigint AS healthy_count,
-       sum(degraded_count)::bigint AS degraded_count, sum(error_count)::bigint AS error_count
-FROM {schema}.connector_stats_hourly
-WHERE hour >= $1
-GROUP BY 1, 2;
-
 -- name: days_by_connector
--- The same for days.
+-- What each connector did in the days since a moment, added up; a sum that is too large is shown as the largest.
 SELECT connector_type, endpoint_identity,
        least(sum(messages_ingested), 9223372036854775807)::bigint AS messages_ingested,
        least(sum(messages_failed), 9223372036854775807)::bigint AS messages_failed,
